@@ -145,7 +145,7 @@ class FinishedRun:
         if (checkpoint := newest_usable(self.folder.checkpoints)) is not None:
             try:
                 state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-                federation.personal.load_state_dict(state["personal"])
+                federation.load_own(state)
             except BROKEN as error:
                 raise self._broken(f"{checkpoint.name} is no checkpoint of the run", error) from error
         at_round(run, rounds)
@@ -175,7 +175,7 @@ class FinishedRun:
         if client is not None and not 0 <= client <= last:
             cause = f"{self.folder.path} has no client {client}"
             raise UserError.of(cause, "there is no such model", f"name a client from 0 to {last}")
-        if client is not None and federation.personal and newest_usable(self.folder.checkpoints) is None:
+        if client is not None and federation.own_values and newest_usable(self.folder.checkpoints) is None:
             cause = f"{self.folder.path} has no checkpoint"
             raise UserError.of(cause, "what clients keep to themselves is lost", "use the released model: no client")
         return trained_model(federation, len(self.metrics) - 1, client, static)

@@ -31,7 +31,7 @@ BY_BATCH = (
     "it use statistics of the training data"
 )
 STATIC = "it holds batch statistics of training data, gathered after the training; no privacy budget covers them"
-UNTRAINED = "clients share nothing with the server: this model is untrained; name a client"
+UNTRAINED = "clients keep the model, or its running statistics, to themselves: this one is untrained; name a client"
 
 
 class TrainedModel(nn.Module):
@@ -79,7 +79,7 @@ def trained_model(
     rate = net.hparams["rate"]
     by_batch = evaluates_by_batch(net)
     static = by_batch and (static or wants_posthoc(net))
-    untrained = client is None and federation.personal.everything
+    untrained = client is None and federation.server_is_untrained
     notes = {STATIC: static, BY_BATCH: by_batch and not static, UNTRAINED: untrained}
     about = _about(federation, net) | {"rate": rate, "client": client, "notes": [one for one in notes if notes[one]]}
     # as the run evaluates: the server's statistics are gathered without mixed precision
@@ -145,7 +145,7 @@ def _factory(net: ScalableNet) -> partial[ScalableNet]:
 
 def _client_net(federation: FederatedModule, round_: int, client: int) -> ScalableNet:
     """The network that a client is evaluated with; see `AllClients`."""
-    plan, personal = federation.plan_of(round_), federation.personal
+    plan, personal = federation.plan_of(round_), federation.own_values
     index = plan.index(client)
     vector = federation.space.read(federation.net)[index]
     if client in personal.clients:

@@ -31,6 +31,7 @@ from app.federation.execution.distributed import gather
 from app.federation.execution.executors import make_executor
 from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import WidthNets
+from app.federation.private_coordinates import PersonalCoordinates
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -60,11 +61,12 @@ class AllClients:
         self._plan = federation.plan_of(round_)
         self._theta = federation.space.read(federation.net)
         self._nets = WidthNets(federation.net)
+        self._own = federation.own_values
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         """Private values that can be compared; without private coordinates there is nothing to exchange."""
-        return ("own", "another", "mean", "none") if self._federation.personal else ("own",)
+        return ("own", "another", "mean", "none") if self._own else ("own",)
 
     def scores(self, choice: Choice = "own") -> tuple[LocalScore, ...]:
         """Scores of all clients with a test set, by id; equal on all processes."""
@@ -76,7 +78,7 @@ class AllClients:
     def fine_tuned(self) -> tuple[LocalScore, ...]:
         """The same after one more local training of every client, which is not uploaded."""
         tasks = (self._task(client, self._started(client)) for client in self._share())
-        return self._scored(self._trained(self._undefended(), tasks))
+        return self._scored(self._trained(self._federation.local_context.undefended(), tasks))
 
     @property
     def _clients(self) -> tuple[int, ...]:
@@ -120,31 +122,29 @@ class AllClients:
     def _model(self, client: int, choice: Choice) -> Tensor:
         return self._vector(client, self._values(client, choice))
 
-    def _vector(self, client: int, values: Tensor | None) -> Tensor:
-        """The client's model; where `values` of the private coordinates are missing, with the server's."""
+    def _vector(self, client: int, values: Tensor | None, own: PersonalCoordinates | None = None) -> Tensor:
+        """The client's model; where `values` of the coordinates that are its own are missing, with the server's."""
         index = self._plan.index(client)
         vector = self._theta[index]
         if values is not None:
-            self._federation.personal.put(values, index, vector)
+            (self._own if own is None else own).put(values, index, vector)
         return vector
 
     def _values(self, client: int, choice: Choice) -> Tensor | None:
-        personal = self._federation.personal
         if choice == "mean" and self._holders:
             return self._mean
         if choice == "none" or client not in self._holders:
             return None
-        return personal.of(client if choice == "own" else self._partners[client])
+        return self._own.of(client if choice == "own" else self._partners[client])
 
     @cached_property
     def _holders(self) -> frozenset[int]:
         """Clients that have trained private values."""
-        return frozenset(self._federation.personal.clients)
+        return frozenset(self._own.clients)
 
     @cached_property
     def _mean(self) -> Tensor:
-        personal = self._federation.personal
-        return torch.stack([personal.of(holder) for holder in personal.clients]).mean(dim=0)
+        return torch.stack([self._own.of(holder) for holder in self._own.clients]).mean(dim=0)
 
     @cached_property
     def _partners(self) -> dict[int, int]:
@@ -153,7 +153,7 @@ class AllClients:
         The only holder of a group exchanges with the next client of any group, or, if there is none, with itself.
         """
         federation = self._federation
-        order = numpy_generator(federation.seed, "exchange").permutation(federation.personal.clients).tolist()
+        order = numpy_generator(federation.seed, "exchange").permutation(self._own.clients).tolist()
         groups, members = federation.data.groups, defaultdict(list)
         for client in order:
             members[groups[client]].append(client)
@@ -178,14 +178,10 @@ class AllClients:
         ):
             return score_each(net, store, tests, size) if len(tests) > 1 else [score(net, store, tests[0], size)]
 
-    def _undefended(self) -> LocalContext:
-        """Local training without defenses, since nothing leaves the client."""
-        context = self._federation.local_context
-        return replace(context, start_hooks=(), end_hooks=(), loss_hooks=(), penalty_hooks=())
-
     def _started(self, client: int) -> Tensor:
-        """The vector that local training starts from: the server's model with the client's private values."""
-        return self._vector(client, self._federation.personal.of(client))
+        """The vector that local training starts from: the server's model with the values that are the client's own."""
+        own = self._own if client in self._holders else self._federation.personal
+        return self._vector(client, own.of(client), own)
 
     def _trained(self, context: LocalContext, tasks: Iterable[ClientTask]) -> Iterator[tuple[int, Tensor]]:
         """The clients' models after local training, a block at a time."""
@@ -284,6 +280,10 @@ class Newcomers:
 class Joining(AllClients):
     """Newcomers with the server's model. Nothing is uploaded, and the federation does not change."""
 
+    def __init__(self, federation: FederatedModule, round_: int) -> None:
+        super().__init__(federation, round_)
+        self._own = federation.personal  # newcomers have no models of their own
+
     @property
     def _clients(self) -> tuple[int, ...]:
         return tuple(sorted(self._federation.client_pool.absent))
@@ -294,7 +294,8 @@ class Joining(AllClients):
     def fitted(self) -> tuple[LocalScore, ...]:
         """Scores after the newcomers have trained their private values, with everything shared frozen."""
         federation = self._federation
-        context = replace(self._undefended(), trained=federation.space.names(federation.personal.mask))
+        private = federation.space.names(federation.personal.mask)
+        context = replace(federation.local_context.undefended(), trained=private)
         vectors = {client: self._started(client) for client in self._share()}
         for visit in range(federation.newcomers.visits):
             tasks = [self._task(client, vector, visit) for client, vector in vectors.items()]

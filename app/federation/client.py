@@ -86,9 +86,10 @@ class ClientModule(LightningModule):
         self.register_buffer("share", torch.ones(()), persistent=False)
         if local.mask_labels:
             self.register_buffer("owned", torch.ones(classes, dtype=torch.bool), persistent=False)
-        if local.proximal:
+        for name in local.kept_vectors:
             for position, parameter in enumerate(net.parameters()):
-                self.register_buffer(f"anchor_{position}", parameter.detach().clone(), persistent=False)
+                value = parameter.detach().clone() if name == "anchor" else torch.zeros_like(parameter)
+                self.register_buffer(f"{name}_{position}", value, persistent=False)
 
     @property
     def bare(self) -> ScalableNet:
@@ -114,6 +115,8 @@ class ClientModule(LightningModule):
         terms = [hook(self) for hook in self.penalty_hooks]
         if self.local.proximal:
             terms.append(self.local.proximal / 2 * self._squared_distance())
+        if self.local.scaffold:
+            terms.append(self._correction())
         if (own := self.bare.penalty()) is not None:
             terms.append(self.share * own)
         return torch.stack(terms).sum() if terms else None
@@ -147,11 +150,10 @@ class ClientModule(LightningModule):
         self.__dict__.update(attributes)
 
     @torch.no_grad()
-    def anchor(self) -> None:
-        """Keep the current parameters as those received from the server (FedProx)."""
-        if self.local.proximal:
-            for position, parameter in enumerate(self.net.parameters()):
-                getattr(self, f"anchor_{position}").copy_(parameter)
+    def keep(self, name: str) -> None:
+        """Keep the current parameters as one of the vectors that the objective needs (`LocalTraining.kept_vectors`)."""
+        for position, parameter in enumerate(self.net.parameters()):
+            getattr(self, f"{name}_{position}").copy_(parameter)
 
     def fit(self) -> float:
         """Run the local steps; returns the mean loss over those with data (0 if none had any, NaN without a step)."""
@@ -201,6 +203,14 @@ class ClientModule(LightningModule):
     def _squared_distance(self) -> Tensor:
         parts: list[Any] = [
             (parameter - getattr(self, f"anchor_{position}")).square().sum()
+            for position, parameter in enumerate(self.net.parameters())
+        ]
+        return torch.stack(parts).sum()
+
+    def _correction(self) -> Tensor:
+        """A term of value 0 whose gradient is the correction of SCAFFOLD, so that losses stay those of the data."""
+        parts: list[Any] = [
+            (getattr(self, f"correction_{position}") * (parameter - parameter.detach())).sum()
             for position, parameter in enumerate(self.net.parameters())
         ]
         return torch.stack(parts).sum()

@@ -29,6 +29,8 @@ class LocalTraining:
             0; 1 for widths that are not named. Haldankar et al. (2024, section 6.1) let cohorts converge at different
             speeds this way.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
+        scaffold: SCAFFOLD: every step is corrected by control variates, so that clients whose data differ do not drift
+            apart; needs plain SGD and equally many steps for all clients.
         mask_labels: HeteroFL: logits of classes the client has no samples of count as 0 in its loss, and it does not
             upload their rows of the classifier. This reveals to the server which classes a client has.
         clip_norm: clip the gradient of every step to this Euclidean norm.
@@ -43,9 +45,15 @@ class LocalTraining:
     lr_schedule: LRSchedulerCallable | None = None
     lr_factors: tuple[tuple[Share, Positive], ...] = ()
     proximal: NonNegative = 0.0
+    scaffold: bool = False
     mask_labels: bool = False
     clip_norm: Positive | None = None
     channels_last: bool = True
+
+    @property
+    def kept_vectors(self) -> tuple[str, ...]:
+        """Vectors that the local objective needs beside the client's model: fields of `ClientTask`."""
+        return (*(["anchor"] if self.proximal else []), *(["correction"] if self.scaffold else []))
 
     def problems(self) -> Iterator[Problem]:
         if self.steps is not None and self.epochs != 1:

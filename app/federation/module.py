@@ -19,7 +19,7 @@ from torch import Tensor
 from app.common.described import Described, described
 from app.common.errors import UserError, raise_all
 from app.common.memory import noted, refuse_too_large
-from app.common.ranges import Count, Seed, Share
+from app.common.ranges import Count, NonNegative, Seed, Share
 from app.common.renamed import current
 from app.common.seeding import derive_key
 from app.common.signals import termination_interrupts
@@ -37,11 +37,13 @@ from app.federation.checks.federation import (
     warn_of_defenses,
 )
 from app.federation.checks.trainer_options import trainer_problems, whole_rounds
+from app.federation.ditto import OwnModels
 from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
+from app.federation.execution.tasks import ClientTask
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.learning import LearningWatch
 from app.federation.local_training import LocalTraining
@@ -51,6 +53,7 @@ from app.federation.private_coordinates import LabelRows, PersonalCoordinates
 from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
+from app.federation.scaffold import ControlVariates
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
@@ -61,6 +64,9 @@ from datamodules.base import FederatedDataModule
 DEFAULT_TRAINING = LocalTraining()
 DEFAULT_EVALUATION = Evaluation()
 NO_NEWCOMERS = Newcomers()
+
+OWN = ("personal", "own_models", "controls")
+"""Entries of a checkpoint with what clients keep to themselves."""
 
 
 class FederatedModule(Described, LightningModule):
@@ -104,6 +110,7 @@ class FederatedModule(Described, LightningModule):
         weighting: Literal["uniform", "samples"] = "uniform",
         uncovered_cells: UncoveredCells = "keep",
         personal: list[str] | None = None,
+        ditto: NonNegative | None = None,
         evaluation: Evaluation = DEFAULT_EVALUATION,
         newcomers: Newcomers = NO_NEWCOMERS,
         executor: ExecutorKind = "auto",
@@ -128,6 +135,8 @@ class FederatedModule(Described, LightningModule):
                 code).
             personal: shell-style patterns of parameters that stay on the client and are never uploaded: `*` is the
                 baseline without federation, `*classifier*` a local head.
+            ditto: lambda of Ditto, at least 0: every client trains a model of its own beside the server's, with
+                lambda/2 |own - received|^2 in its loss, and never uploads it; without it, clients have none.
             evaluation: what is measured, and how often.
             newcomers: clients that join late, or when the training is over.
             executor: how a block of clients is trained: in worker threads, vectorised, in sequence, or as is fastest.
@@ -144,7 +153,7 @@ class FederatedModule(Described, LightningModule):
         self.local, self.evaluation, self.newcomers = local, evaluation, newcomers
         self.participation, self.sampling = participation, sampling
         self.weighting, self.uncovered_cells = weighting, uncovered_cells
-        self.personal_patterns = list(personal or [])
+        self.personal_patterns, self.ditto = list(personal or []), ditto
         self.executor_kind, self.workers, self.block_size = executor, workers, block_size
         self.seed = seed
         self.channel: Channel = PlainChannel()
@@ -160,6 +169,7 @@ class FederatedModule(Described, LightningModule):
         self.learning = LearningWatch()
         self.helpers = Helpers(self)
         self._loaded: dict[str, Any] | None = None
+        self.controls: ControlVariates | None = None
         self._concluded = False
         self._prepared = False
         self._executor: Executor | None = None
@@ -177,6 +187,9 @@ class FederatedModule(Described, LightningModule):
         self._build(self.data.shape)
         self.client_pool = self._client_pool()
         raise_all(network_problems(self), defense_problems(self))
+        if self.local.scaffold:
+            self.controls = ControlVariates(self)
+            self.controls.load_state_dict((self._loaded or {}).get("controls") or self.controls.state_dict())
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
@@ -194,6 +207,7 @@ class FederatedModule(Described, LightningModule):
         self.space = ParameterSpace(self.net)
         private = [*self.personal_patterns, *self.net.private_names()]
         initial = self.space.read(self.net)
+        self.own_models = None if self.ditto is None else OwnModels(initial, self.ditto)
         self.net.mask_private(used=0)
         self.personal = PersonalCoordinates(self.space.matching(private), initial, self.space.read(self.net))
         self.net.mask_private(self.newcomers.dictionary)
@@ -248,13 +262,16 @@ class FederatedModule(Described, LightningModule):
         self._withheld = withheld(self)
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
-        obstacles = self.hooks.vectorisation_obstacles()
-        if self.trainer._detect_anomaly:
-            obstacles.append(ANOMALIES)
+        anomalies = [ANOMALIES] if self.trainer._detect_anomaly else []
+        obstacles = [*self.hooks.vectorisation_obstacles(), *anomalies]
         self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
+        if self.own_models is not None:
+            self.own_models.start(self.local_context, self.executor_kind, self.worker_count, anomalies)
 
     def teardown(self, stage: str) -> None:
         self.channel.end()
+        if self._prepared and self.own_models is not None:
+            self.own_models.close()
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -288,6 +305,7 @@ class FederatedModule(Described, LightningModule):
         """Train a block of clients and pass their updates to the channel; after the last block, aggregate."""
         clients = [client for client in batch.tolist() if client != NO_CLIENT and not self.hooks.withdrawn(client)]
         results = self.executor.run(self._round.task(client) for client in clients)
+        tasks: list[ClientTask] = []  # of the clients that train models of their own, too
         with noted(f"round {self.current_epoch + 1} of a network with {self.space.size:,} parameters"):
             while True:
                 with self.clock.phase("clients"):
@@ -295,6 +313,11 @@ class FederatedModule(Described, LightningModule):
                 if trained is None:
                     break
                 self._round.accept(trained)
+                if self.own_models is not None and not trained.refusal:
+                    tasks.append(trained.task)
+            with self.clock.phase("clients"):
+                if self.own_models is not None:
+                    self.own_models.train(tasks)
             if self.trainer.is_last_batch:
                 self._move_server(self._round.close())
 
@@ -314,6 +337,16 @@ class FederatedModule(Described, LightningModule):
         return self._round.theta
 
     @property
+    def own_values(self) -> PersonalCoordinates:
+        """What clients have in the place of the server's values in the models that they use, and never upload."""
+        return self.personal if self.own_models is None else self.own_models.values
+
+    @property
+    def server_is_untrained(self) -> bool:
+        """Whether the server's own model means nothing: clients keep everything, or the running statistics (FedBN)."""
+        return self.personal.everything or bool(self.personal.mask[self.space.trainable :].any())
+
+    @property
     def clients_done(self) -> int:
         return min(len(self._round.reports) * self.trainer.world_size, len(self.plan.participants))
 
@@ -323,8 +356,8 @@ class FederatedModule(Described, LightningModule):
         return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, seconds, cpu_seconds)
 
     def score_of_members(self) -> Score:
-        """The server's model on all training data; empty where clients share nothing with it."""
-        return Score() if self.personal.everything else self._server.of_members(autocast_of(self.trainer))
+        """The server's model on all training data; empty where it is untrained."""
+        return Score() if self.server_is_untrained else self._server.of_members(autocast_of(self.trainer))
 
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
@@ -333,7 +366,7 @@ class FederatedModule(Described, LightningModule):
         self._server.start()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        if self.personal.everything:  # the server has nothing but its initial model
+        if self.server_is_untrained:
             return
         with self.clock.phase("evaluate"):
             self._server.add(
@@ -391,13 +424,25 @@ class FederatedModule(Described, LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["personal"] = self.personal.state_dict()
+        if self.own_models is not None:
+            checkpoint["own_models"] = self.own_models.values.state_dict()
+        if self.controls is not None:
+            checkpoint["controls"] = self.controls.state_dict()
         checkpoint["learning"] = self.learning.state_dict()
         settings = self.configuration or described(self)["init_args"]
         checkpoint["federation"] = {"model": settings, "shape": asdict(self.data.shape)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.personal.load_state_dict(checkpoint["personal"])
+        self.load_own(checkpoint)
+        if self.controls is not None:
+            self.controls.load_state_dict(checkpoint["controls"])
         self.learning.load_state_dict(checkpoint.get("learning", ()))
+
+    def load_own(self, checkpoint: dict[str, Any]) -> None:
+        """Load from a checkpoint what clients keep to themselves."""
+        self.personal.load_state_dict(checkpoint["personal"])
+        if self.own_models is not None:
+            self.own_models.values.load_state_dict(checkpoint.get("own_models", {}))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -429,7 +474,7 @@ class FederatedModule(Described, LightningModule):
         prefix = "net."
         state = checkpoint["state_dict"].items()
         net = {name.removeprefix(prefix): value for name, value in state if name.startswith(prefix)}
-        federation._loaded = {"net": net, "personal": checkpoint["personal"]}
+        federation._loaded = {"net": net, **{name: checkpoint[name] for name in OWN if name in checkpoint}}
         federation._build(DataShape(**stored["shape"]))
         return federation.to(map_location if isinstance(map_location, (str, torch.device)) else "cpu").eval()
 

@@ -115,6 +115,10 @@ class PersonalCoordinates:
             self._values.update(part)
         self._fresh = {}
 
+    def forget(self) -> None:
+        """Drop the private values of the round."""
+        self._fresh = {}
+
     def state_dict(self) -> dict[str, Tensor]:
         return {str(client): values for client, values in self._values.items()}
 

@@ -77,5 +77,7 @@ def _beside(federation: FederatedModule) -> tuple[str, ...]:
         released.append("mean and standard deviation of the pixels of all training images, without noise, in the model")
     if federation.transcript is not None:
         released.append("updates of single clients as the server received them, in the transcript of the run")
+    if federation.ditto is not None:
+        released.append("every client's own model (Ditto), trained on its data without noise, in the run's checkpoints")
     released.append("how many samples every client has and who takes part when, in plan.json and clients.csv")
     return (*released, EVALUATION)

@@ -52,6 +52,7 @@ class Round:
         vector = self.theta.clone() if index.numel() == self.theta.numel() else self.theta.index_select(0, index)
         federation.personal.restore(client, index, vector)
         federation.hooks.call("on_broadcast", client, vector)
+        controls = federation.controls
         return ClientTask(
             client=client,
             round=self.plan.round,
@@ -64,6 +65,7 @@ class Round:
             evaluate=self._evaluate,
             owned=federation.data.owned_classes(client) if federation.local.mask_labels else None,
             index=index,
+            correction=None if controls is None else controls.correction(client, self.plan, vector),
         )
 
     def accept(self, trained: TrainedClient) -> None:
@@ -87,12 +89,15 @@ class Round:
             defended = self._defend(update)
             if self._can_be_sent(update):
                 size = self._send(update)
+                if size is not None and self._federation.controls is not None:
+                    self._federation.controls.observe(update)
             else:
                 self._warn_dropped(trained, "has an update that is not finite after the defenses", DEFENDED)
                 dropped_for = DEFENDED
+        sent_down = 1 + self._federation.local.scaffold  # the model, and the server's control variate
         measured = {
             "bytes_up": size or 0,
-            "bytes_down": self._federation.channel.bytes_down(trained.task.client, trained.task.received),
+            "bytes_down": sent_down * self._federation.channel.bytes_down(trained.task.client, trained.task.received),
             "defend_seconds": defended,
             "dropped_for": dropped_for,
         }
@@ -105,7 +110,11 @@ class Round:
             aggregate = federation.channel.close(federation.uncovered_cells, federation.sum_over_processes)
         with federation.clock.phase("defend"):
             federation.hooks.call("on_server_update", aggregate)
+        if federation.controls is not None:
+            federation.controls.move(self.theta, aggregate, self._lr)
         federation.personal.synchronise()
+        if federation.own_models is not None:
+            federation.own_models.values.synchronise()
         self.reports = sorted((report for part in gather(self.reports) for report in part), key=lambda r: r.client)
         self._warn_refused()
         if aggregate.updates == 0:

@@ -124,6 +124,16 @@ _ON_UPLOADS: tuple[Trait, ...] = (
     "kept-cells",
     "chosen-cells",
 )
+_OWN_MODELS = (
+    "the clients' own models are trained without clipping and noise, since they are never sent: epsilon holds for what "
+    "is uploaded, and not for a client's own model, should it be handed on",
+)
+_CONTROLS = (
+    "control variates are made of what was uploaded, after clipping and noise, or of the noised mean: they are "
+    "post-processing, and epsilon stays as it is",
+)
+
+_PROMISES: tuple[Trait, ...] = ("sample-dp", "client-dp", "upload-dp")
 
 RULES: tuple[Rule, ...] = (
     *(_rule((f"nothing-sent-{trait}", "error", "nothing-sent", trait), *_NOTHING_SENT) for trait in _ON_UPLOADS),
@@ -139,6 +149,35 @@ RULES: tuple[Rule, ...] = (
         "canary clients have no data, and so no loss to be weighed by",
         "set --model.server FedAvg",
         cause="{second} with {first}",
+    ),
+    _rule(
+        ("nothing-sent-control-variates", "error", "nothing-sent", "control-variates"),
+        "there would be no uploads to make control variates of",
+        "set --model.local.scaffold false, or leave out --model.personal",
+        cause="{second} where {first}",
+    ),
+    _rule(
+        ("unreadable-mean-control-variates", "error", "unreadable-mean", "control-variates"),
+        "the server makes its control variate of the mean of the uploads, which it could not read",
+        "use secure aggregation, or set --model.local.scaffold false",
+    ),
+    _rule(
+        ("loss-weights-control-variates", "error", "loss-weights", "control-variates"),
+        "the mean of the uploads would be weighted, but that of the control variates is not",
+        "set --model.server FedAvg, or --model.local.scaffold false",
+        cause="{second} with {first}",
+    ),
+    _rule(
+        ("label-masks-control-variates", "error", "label-masks", "control-variates"),
+        "how many clients stand behind the control variate of a classifier's row would depend on their data",
+        _NO_MASKS,
+        cause="{second} with {first}",
+    ),
+    _rule(
+        ("nothing-sent-own-models", "error", "nothing-sent", "own-models"),
+        "the server's model never moves, and the clients' own models would be pulled towards the initial one",
+        "leave out --model.ditto, or --model.personal",
+        cause="{second} where {first}",
     ),
     _rule(
         ("two-channels", "error", "channel", "channel"),
@@ -271,6 +310,13 @@ RULES: tuple[Rule, ...] = (
         "plain uploads would show which factors a client uses, since those that it uses move; in the sums nobody "
         "sees whose they are",
     ),
+    *(_rule((f"{trait}-control-variates", "note", trait, "control-variates"), *_CONTROLS) for trait in _PROMISES),
+    _rule(
+        ("channel-control-variates", "note", "channel", "control-variates"),
+        "the server works the sum of the control variates out of the sum of the uploads: no second upload could "
+        "show more",
+    ),
+    *(_rule((f"{trait}-own-models", "note", trait, "own-models"), *_OWN_MODELS) for trait in _PROMISES),
     _rule(
         ("client-dp-sample-canaries", "note", "client-dp", "sample-canaries"),
         "the claim is about clients, so that what is measured per sample stands beside no claim",

@@ -27,6 +27,7 @@ Trait = Literal[
     "sample-canaries",  # inserts samples into the clients' data, to measure epsilon
     "client-canaries",  # inserts clients, to measure epsilon
     "channel",  # replaces the way in which updates reach the server
+    "unreadable-mean",  # the server cannot read the mean of the updates either
     # what the federation does
     "batch-norm",  # samples of a batch influence each other
     "running-statistics",  # clients send statistics of their data
@@ -35,6 +36,8 @@ Trait = Literal[
     "fixed-participation",  # always equally many clients take part
     "ordered-dropout",  # clients draw narrower networks step by step
     "nothing-sent",  # every weight stays on its client
+    "control-variates",  # clients correct their steps by what earlier uploads of all clients add up to (SCAFFOLD)
+    "own-models",  # every client trains a model of its own beside the one whose update it sends (Ditto)
     "hidden-choice",  # the network has parameters that clients never send, such as which factors they use
 ]
 

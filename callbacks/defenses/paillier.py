@@ -72,7 +72,7 @@ class Paillier(FederatedCallback):
         self._costs: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        return frozenset({"channel"})
+        return frozenset({"channel", "unreadable-mean"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         largest = largest_sum(federation, self.point, self.max_weight)

@@ -107,9 +107,10 @@ def test_private_parts_are_exchanged_within_a_group(monkeypatch):
 def test_the_partner_is_the_next_client_of_the_group(clients):
     """In the order of the exchange, from the last on to the first; the next of all for the only one of a group."""
     groups = ["a", "b", "b", "only", *"abc" * 20][:clients]
-    data, personal = SimpleNamespace(groups=groups), SimpleNamespace(clients=tuple(range(clients)))
+    data, own = SimpleNamespace(groups=groups), SimpleNamespace(clients=tuple(range(clients)))
     all_clients = object.__new__(AllClients)
-    all_clients._federation = SimpleNamespace(data=data, personal=personal, seed=3)
+    all_clients._federation = SimpleNamespace(data=data, seed=3)
+    all_clients._own = own
     order = numpy_generator(3, "exchange").permutation(clients).tolist()
     for place, client in enumerate(order):
         others = [*order[place + 1 :], *order[:place]]

@@ -64,7 +64,8 @@ class RoundCosts:
         contributors = Contributors.of(theta.numel(), uploaded_indices(federation, plan))
         self._code = IntegerCode(contributors, point, weight_code(federation, max_weight), theta, "refuse")
         self._clients = contributors.clients
-        self._down = sum(plan.index(client).numel() for client in self._clients) * theta.element_size()
+        coordinates = sum(plan.index(client).numel() for client in self._clients)
+        self._down = coordinates * theta.element_size() * (1 + federation.local.scaffold)  # and the control variate
         self._element = theta.element_size()
         keys = Counter(plan.key(client) for client in self._clients)
         one = {plan.key(client): client for client in self._clients}

@@ -16,8 +16,11 @@ from app.common.wording import counted
 from app.federation.checks.optimisers import optimiser_problems
 from app.federation.checks.placement import SHIPPED, Placed, repeat_problems
 from app.federation.checks.trainer_options import monitor_problems, trainer_problems
+from app.federation.ditto import ditto_problems
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.parameters import ParameterSpace
+from app.federation.private_coordinates import uploaded_coordinates
+from app.federation.scaffold import scaffold_problems
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
@@ -45,6 +48,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
     if not outside:  # these presume that numbers are in their ranges
         yield from federation.local.problems()
         yield from optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1))
+        yield from ditto_problems(federation)
         yield from federation.newcomers.problems(data.groups)
         yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)
@@ -91,6 +95,8 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
                 "no client has it, so its factor would have no effect",
                 f"name one of {', '.join(f'{rate:g}' for rate in widths)}",
             )
+    if federation.local.scaffold:
+        yield from scaffold_problems(federation)
     if uses_batch_statistics(federation.net) and federation.local.batch_size < 2:
         yield Problem(
             "local.batch_size is 1 and the network has batch norm",
@@ -213,15 +219,18 @@ def _callbacks(federation: FederatedModule) -> Iterator[Component]:
 def _settings(federation: FederatedModule) -> Iterator[Component]:
     monitored = _private_monitors(federation)
     fixed = federation.participation < 1 and federation.sampling == "fixed"
+    sends_statistics = bool(uploaded_coordinates(federation)[federation.space.trainable :].any())
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
-        ("running statistics", "running-statistics", federation.space.trainable < federation.space.size),
+        ("running statistics", "running-statistics", sends_statistics),
         ("model.local.mask_labels", "label-masks", federation.local.mask_labels),
         ("a server that weighs clients by their loss", "loss-weights", weighs_by_loss(federation)),
         ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
         (f"early stopping by {', '.join(monitored)}", "stops-early", bool(monitored)),
         (NOTHING_SENT, "nothing-sent", federation.personal.everything),
+        ("model.local.scaffold", "control-variates", federation.local.scaffold),
+        ("model.ditto", "own-models", federation.ditto is not None),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:

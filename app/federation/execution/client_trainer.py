@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -85,6 +85,10 @@ class LocalContext:
     trained: frozenset[str] | None = None  # names of the parameters that local training moves; None for all of them
     # scores of received models, one per distinct submodel and round
     shared_scores: SharedScores = field(default_factory=SharedScores)
+
+    def undefended(self) -> LocalContext:
+        """Local training without defenses, for models that do not leave the client."""
+        return replace(self, start_hooks=(), end_hooks=(), loss_hooks=(), penalty_hooks=())
 
     @cached_property
     def device(self) -> torch.device:
@@ -246,7 +250,7 @@ class ClientTrainer:
 
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
         self._seed(task, client)
-        client.anchor()
+        self._keep(task, client)
         client.assign(
             optimizer=client.configure_optimizers(), batches=self.batches(task), load_samples=self._draw(task)
         )
@@ -258,6 +262,15 @@ class ClientTrainer:
             for hook in self.context.end_hooks:
                 hook(client)
             client.assign(optimizer=None, batches=(), load_samples=None, take_step=client.plain_step)
+
+    def _keep(self, task: ClientTask, client: ClientModule) -> None:
+        """Give the client the vectors that its objective needs."""
+        flat, names = self.flat(task.capacity), self.context.local.kept_vectors
+        for name in names:
+            flat.write(task.kept(name))
+            client.keep(name)
+        if names:
+            flat.write(task.received)
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:
         """Key everything that is random during the local steps by round and client."""

@@ -45,7 +45,7 @@ def bytes_of_training(client: ClientModule, batch: Batch) -> int:
     """
     activations = _saved_bytes(client, batch)
     parameters = sum(parameter.nbytes for parameter in client.net.parameters())
-    copies = COPIES + bool(client.local.proximal) + optimiser_copies(client.local)
+    copies = COPIES + bool(client.local.proximal) + client.local.scaffold + optimiser_copies(client.local)
     return parameters * copies + sum(activations) + 2 * max(activations, default=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from app.federation.evaluation import Score
@@ -25,9 +26,18 @@ class ClientTask:
     evaluate: bool  # whether to evaluate the received and the trained model
     # whether the client has samples of each class (bool, classes), where logits are masked; else None
     owned: Tensor | None = None
+    anchor: Tensor | None = None  # what the proximal term pulls to; None for `received`
+    correction: Tensor | None = None  # SCAFFOLD: what is added to the gradient of every step; None for nothing
     # coordinates of the server's vector that `received` holds; None for a model that belongs to no server
     index: Tensor | None = None
     seed: int | None = None  # key of the client's random choices; None for that of the run
+
+    def kept(self, name: str) -> Tensor:
+        """A vector that the local objective needs; by default, the received one is the anchor, nothing is corrected."""
+        given: Tensor | None = getattr(self, name)
+        if given is not None:
+            return given
+        return self.received if name == "anchor" else torch.zeros_like(self.received)
 
 
 @dataclass(frozen=True)

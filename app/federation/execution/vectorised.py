@@ -135,14 +135,11 @@ class ClientStack:
         self._step, self._net = step, client_trainer.client_for(tasks[0]).bare
         self._space = client_trainer.flat(tasks[0].capacity).space
         received = torch.stack([task.received for task in tasks])
-        self._values = {
-            block.name: received[:, block.coordinates].reshape(-1, *block.shape).clone() for block in self._space.blocks
-        }
-        self._constants = {
-            f"client.anchor_{position}": value.detach().clone()
-            for position, value in enumerate(self._values.values())
-            if self._context.local.proximal
-        }
+        self._values = self._shaped(received)
+        self._constants: dict[str, Tensor] = {}
+        for name in self._context.local.kept_vectors:
+            shaped = enumerate(self._shaped(torch.stack([task.kept(name) for task in tasks])).values())
+            self._constants |= {f"client.{name}_{position}": value for position, value in shaped}
         if self._context.local.mask_labels:
             owned = [task.owned for task in tasks if task.owned is not None]
             self._constants["client.owned"] = torch.stack(owned).to(received.device)
@@ -159,6 +156,12 @@ class ClientStack:
         self._schedule = list(_scheduled(self._batches, received.device))
         self._crops = [client_trainer.crop_generator(task) for task in tasks]
         self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
+
+    def _shaped(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Copies of the tensors, by name, in flat vectors (clients, coordinates)."""
+        return {
+            block.name: vectors[:, block.coordinates].reshape(-1, *block.shape).clone() for block in self._space.blocks
+        }
 
     def fit(self) -> None:
         self._net.train()
@@ -302,7 +305,7 @@ def _description(client: ClientModule) -> Hashable | None:
     except (pickle.PicklingError, AttributeError, TypeError):
         settings = object()
     buffers = tuple((name, plain_array(buffer).tobytes()) for name, buffer in net.named_buffers())
-    return tuple(map(type, net.modules())), settings, buffers, local.proximal, local.mask_labels
+    return tuple(map(type, net.modules())), settings, buffers, local.proximal, local.scaffold, local.mask_labels
 
 
 def _put(total: Tensor | None, gradient: Tensor | None, chosen: Tensor, like: Tensor) -> Tensor | None:

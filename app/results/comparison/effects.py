@@ -129,10 +129,16 @@ def _verdict(
     removed, lost = max(_share_removed(plain, row, key) for key in lowered), _share_lost(plain, row, utility)
     changes = [f"AUC on {TARGETS[key]} from {mean_of(plain, key):.2f} to {mean_of(row, key):.2f}" for key in lowered]
     changes += [f"on {TARGETS[key]} as before" for key in leakage if key not in lowered]
-    known = accuracy is not None and accuracy.p_value < LEVEL and accuracy.mean < 0
-    cost = f"for {-100 * accuracy.mean:.1f} points of accuracy" if accuracy and known else "at no measurable loss"
-    reason = f"{', '.join(changes)}, {cost}"
+    reason = f"{', '.join(changes)}, {_cost(accuracy)}"
     return ("costs more than it protects" if loses and lost > removed else "protects"), reason
+
+
+def _cost(accuracy: Effect | None) -> str:
+    """What a defense costs, in words."""
+    if accuracy is None or accuracy.mean > -SMALLEST:
+        return "at no measurable loss"
+    doubt = "" if accuracy.p_value < LEVEL else ", which may be chance"
+    return f"for {-100 * accuracy.mean:.1f} points of accuracy{doubt}"
 
 
 def _changed(effect: Effect, sign: int) -> bool:

@@ -21,6 +21,9 @@ PLAIN = "fedavg"
 USUAL_AXES = ("groups", "fixed", "submatrix")
 """Grouping, dynamics and policy of an integration method that sets none."""
 
+PERSONAL = {("*",): "local", ("*norm*",): "fedbn"}
+"""Names of federations by what stays on the clients; with anything else it is a local head."""
+
 LITERAL = {"speed": 1, "kl_weight": 1}
 """Settings of the factorised networks that follow the paper literally."""
 
@@ -65,9 +68,13 @@ def _parts(model: Mapping[str, Any]) -> Iterator[str]:
     if submodels := _submodels(model):
         yield submodels
     if personal := model.get("personal"):
-        yield "local" if list(personal) == ["*"] else "local-head"
+        yield PERSONAL.get(tuple(personal), "local-head")
+    if model.get("ditto") is not None:
+        yield "ditto"
     if float((model.get("local") or {}).get("proximal") or 0) > 0:
         yield "fedprox"
+    if (model.get("local") or {}).get("scaffold"):
+        yield "scaffold"
     if (server := _class_name(model.get("server")).lower()) not in ("", PLAIN):
         yield server
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
+from app.metrics.moderated import Effect
 from app.results.comparison.choices import choices, dominated
-from app.results.comparison.effects import defense_effects
+from app.results.comparison.effects import _cost, defense_effects
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 from app.results.comparison.verdict_tables import word_tables
 
@@ -128,3 +130,15 @@ def test_tables_in_words():
     assert lines["heterofl / nbafl"][-1].endswith("heterofl / paillier is better in both while its uploads are hidden")
     assert ("none of these rows", "", "", "") in [row[1:] for row in chosen.rows]
     assert word_tables(table({"none": ROWS["none"]})) == ()
+
+
+@pytest.mark.parametrize(
+    ("mean", "p_value", "words"),
+    [
+        (-0.054, 0.001, "for 5.4 points of accuracy"),
+        (-0.054, 0.04, "for 5.4 points of accuracy, which may be chance"),
+        (-0.004, 0.9, "at no measurable loss"),
+    ],
+)
+def test_a_loss_that_may_be_chance_is_not_called_none(mean, p_value, words):
+    assert _cost(Effect(mean, Interval(mean - 0.05, mean + 0.05), p_value, 3)) == words

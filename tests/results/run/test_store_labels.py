@@ -12,7 +12,8 @@ CODES = {code: name for name, code in NAMES.items()}
 @pytest.mark.parametrize(
     "recipe",
     [
-        *("fedavg", "fedavgm", "fedadam", "fedprox", "qffl", "local", "local-head", "centralised"),
+        *("fedavg", "fedavgm", "fedadam", "fedprox", "qffl", "scaffold", "centralised"),
+        *("local", "local-head", "fedbn", "ditto"),
         *("heterofl", "mapp-fl", "mapp-fl-r", "fdropout", "ofr", "osm", "osr", "gsr", "ufr"),
         *("fdropout-independent", "mapp-fl-r-independent", "fedrolex", "fjord", "fjord-distilled", "waffle"),
     ],

@@ -88,6 +88,8 @@ class LinearTraining:
     @classmethod
     def of(cls, local: LocalTraining, lr: float, samples: int) -> LinearTraining | str:
         """Training of a client with so many samples, or why its update is not proportional to gradients."""
+        if local.scaffold:
+            return "clients correct their steps by control variates (SCAFFOLD), which the attack does not undo"
         value = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
         optimizer = local.build_optimizer([value], lr)
         if not isinstance(optimizer, SGD):
