@@ -64,14 +64,12 @@ def test_the_true_optimum_with_several_local_steps(monkeypatch):
     square_losses(monkeypatch)
     ends, data = {}, Levels(LEVELS)
     for scaffold in (False, True):
-        ends[scaffold] = run(
-            small_federation(Slope, local=whole_batch(LR, STEPS, scaffold=scaffold)), data := Levels(LEVELS), 120
-        )
+        ends[scaffold] = run(small_federation(Slope, local=whole_batch(LR, STEPS, scaffold=scaffold)), data, 25)
     optima = torch.stack([data.optimum(client) for client in range(3)])
     curvatures = torch.tensor(LEVELS).double() ** 2
     drifts = 1 - (1 - LR * curvatures) ** STEPS
     true, biased = ((weights[:, None] * optima).sum(0) / weights.sum() for weights in (curvatures, drifts))
-    assert float((true - biased).norm()) > 0.05
+    assert float((true - biased).norm()) > 1e-2  # a thousand times what is allowed below
     torch.testing.assert_close(ends[True], true, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ends[False], biased, rtol=1e-5, atol=1e-5)
 
