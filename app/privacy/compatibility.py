@@ -255,7 +255,7 @@ RULES: tuple[Rule, ...] = (
     _rule(("clipped-then-pruned", "error", "client-dp", "pruned-uploads"), *_AFTER_CLIPPING, ordered=True),
     _rule(("clipped-then-noise", "error", "client-dp", "own-noise"), *_AFTER_CLIPPING, ordered=True),
     _rule(
-        ("fixed-participation", "warning", "client-dp", "fixed-participation"),
+        ("fixed-participation", "warning", "sampled-client-dp", "fixed-participation"),
         "its accountant assumes that every client takes part by a coin of its own, so epsilon is not proved",
         "set --model.sampling poisson",
         cause="{first} with a fixed number of participants in every round",

@@ -26,7 +26,7 @@ def library() -> ModuleType:
         raise UserError.of(
             "the accountant pld needs dp-accounting, which is not installed",
             "epsilon cannot be computed",
-            'pip install "rampart[pld]", or choose --defenses.NAME.accountant prv, which is as tight',
+            'pip install "rampart-fl[pld]", or choose --defenses.NAME.accountant prv, which is as tight',
         ) from error
     module: ModuleType = dp_accounting
     return module

@@ -9,6 +9,7 @@ Trait = Literal[
     # what defenses promise
     "sample-dp",  # differential privacy of a client's samples
     "client-dp",  # differential privacy of whole clients, by a trusted server
+    "sampled-client-dp",  # the same, where epsilon counts that participants are drawn by coins
     "sum-dp",  # differential privacy of whole clients, by noise that they share and that only sums show
     "upload-dp",  # differential privacy of whatever a client uploads
     "nominal-dp",  # noise with an epsilon whose proof needs assumptions that do not hold here

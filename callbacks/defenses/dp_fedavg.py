@@ -94,7 +94,7 @@ class DPFedAvg(AccountedDefense):
         self._numbers: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        return frozenset({"client-dp", "server-noise"})
+        return frozenset({"client-dp", "sampled-client-dp", "server-noise"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         clients = len(federation.client_pool.sizes)

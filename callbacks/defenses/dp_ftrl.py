@@ -17,6 +17,7 @@ from app.privacy.accounting import AccountantName, Steps, noise_for
 from app.privacy.correlated_noise import CorrelatedNoise, Correlation, squared_sensitivities
 from app.privacy.ledger import ALL_CLIENTS
 from app.privacy.statements import PrivacyStatement
+from app.privacy.traits import Trait
 from callbacks.defenses.dp_fedavg import DPFedAvg
 
 
@@ -62,6 +63,9 @@ class DPFTRL(DPFedAvg):
         self._correlated = CorrelatedNoise(correlation, bands)
         self._squares = np.zeros(0)
         self._own: float | None = None  # noise multiplier of the numbers that noise is made of, once it is chosen
+
+    def traits(self) -> frozenset[Trait]:
+        return super().traits() - {"sampled-client-dp"}
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if federation.sampling == "poisson" and federation.participation < 1:

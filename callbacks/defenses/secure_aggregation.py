@@ -135,7 +135,7 @@ class SecureAggregation(FederatedCallback):
 
     def _graph_problems(self, clients: int) -> Iterable[Problem]:
         least = self.graph.parameters(clients)
-        if isinstance(self.graph.neighbours, str) or (least and least.degree >= self.graph.neighbours):
+        if isinstance(self.graph.neighbours, str) or (least and least.degree <= self.graph.neighbours):
             return
         yield Problem(
             f"{self.graph.neighbours} neighbours among {counted(clients, 'client')} are fewer than the "
