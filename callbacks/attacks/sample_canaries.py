@@ -103,7 +103,7 @@ class SampleCanaryAudit(CanaryAudit):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         store = self.canaries.store_like(pl_module.data.store)
-        everything = torch.arange(len(store), device=store.device)
+        everything = torch.arange(len(store)).to(store.device)
         self._images = store.batch(everything, pl_module.space.read(pl_module.net).dtype)[0]
         self._labels = self.canaries.labels.to(store.device)
         self._nets = WidthNets(pl_module.net)

@@ -58,7 +58,8 @@ class DPFedAvg(AccountedDefense):
             without a number, the norm stays.
         clip_rate: learning rate of the norm's logarithm.
         count_noise: standard deviation of the noise on the number of clients whose norm is within the clipping norm;
-            without a number, a twentieth of the clients expected in a round. It is part of the same budget.
+            without a number, a twentieth of the clients expected in a round, and with few of them the noise multiplier,
+            which leaves the changes 15 % more noise. It is part of the same budget.
     """
 
     knob = Knob("target_epsilon", (64, 16, 4, 1))
@@ -117,12 +118,12 @@ class DPFedAvg(AccountedDefense):
 
     def _change_noise(self, federation: FederatedModule, noise: float) -> float:
         """Noise multiplier of the changes: less than all noise where clients also send bits for the clipping norm."""
-        return noise if self.quantile is None else self._adaptive(federation).change_noise(noise)
+        return noise if self.quantile is None else self._adaptive(federation, noise).change_noise(noise)
 
-    def _adaptive(self, federation: FederatedModule) -> AdaptiveClipping:
+    def _adaptive(self, federation: FederatedModule, noise: float) -> AdaptiveClipping:
         assert self.quantile is not None
-        noise = self.count_noise or self._expected_clients(federation) / 20
-        return AdaptiveClipping(self.quantile, self.clip_rate, noise)
+        count_noise = self.count_noise or max(self._expected_clients(federation) / 20, noise)
+        return AdaptiveClipping(self.quantile, self.clip_rate, count_noise)
 
     def _expected_clients(self, federation: FederatedModule) -> float:
         return federation.client_pool.participation * len(federation.client_pool.sizes)
@@ -211,7 +212,7 @@ class DPFedAvg(AccountedDefense):
 
     def _move_norm(self, federation: FederatedModule, stream: NoiseStream) -> None:
         """The clipping norm of the next round, from the noisy number of clients within that of this one."""
-        adaptive = self._adaptive(federation)
+        adaptive = self._adaptive(federation, self._noise)
         clipped = [one for part in gather(self._clipped) for one in part]
         scale = adaptive.count_noise if self._noise > 0 else 0.0
         draw = float(stream.normal_like(torch.zeros(1, dtype=torch.float64), scale))

@@ -201,6 +201,7 @@ def test_help_explains_the_options_of_all_kinds(capsys):
         "reading": "how a malicious server extracts images",
         "score": "the published evaluation",
         "insist": "attack also where it cannot succeed",
+        "colluding": "participants, drawn at random, that join the adversaries",
     }
     assert {name.partition(".")[0] for name in meanings} == {*inspect.signature(AttackSuite).parameters}
     for name, meaning in meanings.items():

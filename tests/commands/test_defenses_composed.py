@@ -42,9 +42,10 @@ def finished(tmp_path_factory):
         rounds = 2 if {"heterofl", "adversarial-regularisation"} & {*recipes} else 1  # a first one warms attackers up
         layers = [part for recipe in recipes for part in ("--config", recipe)]
         fewer = ("--data.partition.samples", "40", "--model.evaluation.clients", "false", "--model.executor", "auto")
+        all_clients = ("--model.participation", "1") if "dp-ftrl" in recipes else ()
         short_key = ("--defenses.paillier.key_length", "1024") if "paillier" in recipes[-1] else ()
         parser, root = run_parser(), tmp_path_factory.mktemp("run")
-        config = parser.parse_args(expand(command(root, "a", *layers, *fewer, *short_key, rounds=rounds)))
+        config = parser.parse_args(expand(command(root, "a", *layers, *fewer, *short_key, *all_clients, rounds=rounds)))
         return run_of(parser, config, "fit" if recipes in DEFENDED else "finished").fit()
 
     return run

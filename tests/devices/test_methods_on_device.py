@@ -4,6 +4,7 @@ import pytest
 from device_kit import CNN, DRAWING, MLP, assert_as_on_cpu, recipes
 
 NETS = {
+    "fedbn": {**CNN, "model.net.norm": "batch", "model.net.statistics": "running"},
     "waffle": {"model.net.net.hidden": [8], "model.net.factors": {"*hidden1": 6}},
     "waffle-literal": {"model.net.net": "MLP", "model.net.net.hidden": [8], "model.net.factors": {"*hidden1": 6}},
     "waffle-lenet": {"model.net.net.padding": 4},

@@ -47,8 +47,8 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
     yield from outside
     if not outside:  # these presume that numbers are in their ranges
         yield from federation.local.problems()
-        yield from optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1))
-        yield from ditto_problems(federation)
+        refused = list(optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1)))
+        yield from refused or ditto_problems(federation)
         yield from federation.newcomers.problems(data.groups)
         yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)

@@ -115,4 +115,6 @@ def test_bits_are_part_of_the_budget():
     assert adaptive.statement(one).epsilon == fixed.statement(other).epsilon
     assert adaptive._change_noise(one, 1.0) == pytest.approx((1 - 1 / 4) ** -0.5)
     with pytest.raises(UserError, match="on the number of unclipped clients"):
-        fit(DPFedAvg(noise=1.0, quantile=0.5), 1)
+        fit(DPFedAvg(noise=1.0, quantile=0.5, count_noise=0.4), 1)
+    (_, few) = fit(DPFedAvg(noise=1.0, quantile=0.5), 1)
+    assert DPFedAvg(noise=1.0, quantile=0.5)._change_noise(few, 1.0) == pytest.approx((1 - 1 / 4) ** -0.5)

@@ -62,7 +62,8 @@ def federation(**settings):
 
 def attacked(server, defense, rounds=12, **settings):
     """The adversary after a run."""
-    run(federation(**settings), Blobs((6,) * CLIENTS), rounds, [defense, server])
+    server.federation = federation(**settings)
+    run(server.federation, Blobs((6,) * CLIENTS), rounds, [defense, server])
     return server
 
 
@@ -118,8 +119,9 @@ class Nearly(Frozen):
 def test_a_model_that_is_nearly_repeated_isolates_clients_as_stated():
     """The limit that the statement names, with the clients and the round from which on."""
     defense = SecureAggregation()
-    assert max(attacked(Nearly(), defense).errors()) < 0.01
-    notes = " ".join(defense.channel_statement(federation()).notes)
+    server = attacked(Nearly(), defense)
+    assert max(server.errors()) < 0.01
+    notes = " ".join(defense.channel_statement(server.federation).notes)
     assert "nearly repeats a model, sums of different clients can be solved for single updates" in notes
     found = "combinations of sums isolate single clients on 191 of 191 weights: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert f"(so far): from round 10 on, {found}" in notes
