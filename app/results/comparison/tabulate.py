@@ -17,7 +17,7 @@ from app.results.comparison.plain_columns import cost_columns, formal_columns, u
 from app.results.comparison.rows import Column, RowRuns, SeedValues, rows_of
 from app.results.comparison.standings import standings
 from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
-from app.results.comparison.tuning import by_place, unequal, with_tuning
+from app.results.comparison.tuning import by_place, with_tuning
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import Store
 
@@ -38,7 +38,7 @@ def tabulate(store: Store) -> ComparisonTable:
         with_tuning(_row(row_runs, columns, entries[number], places[number], grouped), tuned)
         for number, row_runs in enumerate(grouped)
     ]
-    notes = (*unequal(rows, tuned), *table_notes(rows), *shadow_note(grouped))
+    notes = (*table_notes(rows), *shadow_note(grouped))
     return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), notes, store.tuned)
 
 

@@ -54,10 +54,11 @@ def tuning_tables(rows: Sequence[Row], tuned: Tuned) -> tuple[WordTable, ...]:
         "is optimistic. All rows that share an option tried it at the same points. Tuning used private data: members "
         "of one seed, and the validation split."
     )
+    reading = " ".join([*_warnings(rows, tuned), reading])
     return (WordTable("How rows were tuned", heads, lines, reading, tuple(row for row, _ in shown)),)
 
 
-def unequal(rows: Sequence[Row], tuned: Tuned) -> Iterator[str]:
+def _warnings(rows: Sequence[Row], tuned: Tuned) -> Iterator[str]:
     """Warnings of rows that were not tuned like the others, by dataset."""
     for dataset in dict.fromkeys(row.dataset for row in rows):
         names = {row.name: tuned.get((dataset, row.method, row.defense)) for row in rows if row.dataset == dataset}
@@ -66,7 +67,7 @@ def unequal(rows: Sequence[Row], tuned: Tuned) -> Iterator[str]:
         if known and (without := [name for name in names if name not in known]):
             reasons.append(f"without tuning: {', '.join(without)}")
         if reasons:
-            yield f"warning: the rows of {dataset} were not tuned alike, which favours some: {'; '.join(reasons)}"
+            yield f"Warning: the rows of {dataset} were not tuned alike, which favours some: {'; '.join(reasons)}."
 
 
 def _differences(rows: Mapping[str, TunedRow]) -> Iterator[str]:

@@ -36,7 +36,7 @@ def table_of(*rows, defenses=("none", "dp-sgd")):
 
 
 def warnings(table):
-    return [note for note in table.notes if note.startswith("warning")]
+    return [words.reading for words in word_tables(table) if words.reading.startswith("Warning")]
 
 
 def test_what_was_tried_and_chosen():
@@ -70,7 +70,7 @@ def failed(trials):
     ],
 )
 def test_rows_that_are_not_tuned_alike(rows, words):
-    """In the terminal, and in the notes of the page."""
+    """Beside the table of what was tried, in the terminal and on the page."""
     table = table_of(*rows)
     [warning] = warnings(table)
     assert "the rows of digits were not tuned alike" in warning
