@@ -18,7 +18,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.promises import statements
 from app.metrics.membership import Array
-from app.privacy.empirical import measured_epsilon
+from app.privacy.auditing.empirical import measured_epsilon
 from app.privacy.statements import PrivacyStatement, Unit
 from app.privacy.traits import Trait
 from app.results.attacks.canaries import CanaryRecord, ClaimCheck

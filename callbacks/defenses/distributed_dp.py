@@ -27,11 +27,11 @@ from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.private_coordinates import uploaded_indices
 from app.privacy.accounting import Composition, Steps, beyond_budget, epsilon, noise_for, version
-from app.privacy.discrete_noise import DiscreteMechanism
+from app.privacy.distributed.discrete_noise import DiscreteMechanism
+from app.privacy.distributed.shared_noise import SharedNoise
 from app.privacy.ledger import Ledger
 from app.privacy.noise import NoiseSource, clip_factor
 from app.privacy.settings import client_budget_problems, raised_problems
-from app.privacy.shared_noise import SharedNoise
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 from callbacks.defenses.secure_aggregation import SecureAggregation

@@ -18,10 +18,10 @@ from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.federation.channels.base import Update
 from app.federation.channels.integer_code import IntegerCode, WeightCode
-from app.privacy.discrete_noise import NoiseTable, noise_table
+from app.privacy.distributed.discrete_noise import NoiseTable, noise_table
+from app.privacy.distributed.rotation import clipped, rotated, rounded, signs, unrotated
+from app.privacy.distributed.shared_noise import Block, Grid, SharedNoise
 from app.privacy.noise import NoiseStream
-from app.privacy.rotation import clipped, rotated, rounded, signs, unrotated
-from app.privacy.shared_noise import Block, Grid, SharedNoise
 
 
 @dataclass(frozen=True)

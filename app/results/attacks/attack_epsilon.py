@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from app.common.seeding import numpy_generator
-from app.privacy.empirical import attack_epsilon
+from app.privacy.auditing.empirical import attack_epsilon
 from app.privacy.statements import PrivacyStatement
 from app.result import Result
 from app.results.attacks.canaries import CanaryRecord

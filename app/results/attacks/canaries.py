@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.privacy.empirical import MeasuredEpsilon, Verdict, verdict_on
+from app.privacy.auditing.empirical import MeasuredEpsilon, Verdict, verdict_on
 from app.privacy.statements import PrivacyStatement, Unit
 from app.result import IN_MEMORY, Cell, PlainTable, Result
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 from app.metrics.intervals import clopper_pearson
 from app.metrics.membership import MembershipScores
 from app.privacy.accounting import analytic_epsilon
-from app.privacy.empirical import (
+from app.privacy.auditing.empirical import (
     MeasuredEpsilon,
     attack_epsilon,
     gaussian_epsilon,

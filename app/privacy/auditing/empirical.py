@@ -13,7 +13,7 @@ from scipy import special, stats
 from app.metrics.intervals import clopper_pearson
 from app.metrics.membership import Array, MembershipScores
 from app.privacy.accounting import analytic_epsilon
-from app.privacy.one_run import CONFIDENCE, epsilon_bound, mu_bound
+from app.privacy.auditing.one_run import CONFIDENCE, epsilon_bound, mu_bound
 from app.privacy.statements import PrivacyStatement
 
 STRICT = 0.999

@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 
 from app.common.errors import UserError
 from app.common.wording import counted
-from app.privacy.discrete_noise import WIDEST, DiscreteMechanism
-from app.privacy.rotation import padded_size, rounded_norm
+from app.privacy.distributed.discrete_noise import WIDEST, DiscreteMechanism
+from app.privacy.distributed.rotation import padded_size, rounded_norm
 
 COARSEST = 1.25
 """Largest factor by which rounding may raise the norm of a client's integers, and with it the noise."""

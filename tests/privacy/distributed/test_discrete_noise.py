@@ -7,7 +7,7 @@ from scipy.signal import fftconvolve
 from scipy.special import ive
 from scipy.stats import chisquare, poisson
 
-from app.privacy.discrete_noise import NoiseTable, noise_table
+from app.privacy.distributed.discrete_noise import NoiseTable, noise_table
 from app.privacy.noise import NoiseStream
 
 MECHANISMS = ("gaussian", "skellam")

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.linalg import hadamard
 
+from app.privacy.distributed.rotation import (
+    RETRY,
+    clipped,
+    padded_size,
+    rotated,
+    rounded,
+    rounded_norm,
+    signs,
+    unrotated,
+)
 from app.privacy.noise import NoiseStream
-from app.privacy.rotation import RETRY, clipped, padded_size, rotated, rounded, rounded_norm, signs, unrotated
 
 KEY = bytes(32)
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True, width=64)

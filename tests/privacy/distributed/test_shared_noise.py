@@ -11,9 +11,9 @@ from scipy.special import ive, logsumexp
 
 from app.common.errors import UserError
 from app.privacy.accounting import ORDERS, Steps, epsilon
-from app.privacy.discrete_noise import WIDEST
-from app.privacy.rotation import padded_size
-from app.privacy.shared_noise import WIDE, Block, Sensitivity, SharedNoise, multiplier, variance_for
+from app.privacy.distributed.discrete_noise import WIDEST
+from app.privacy.distributed.rotation import padded_size
+from app.privacy.distributed.shared_noise import WIDE, Block, Sensitivity, SharedNoise, multiplier, variance_for
 
 MECHANISMS = ("gaussian", "skellam")
 DELTA = 1e-5

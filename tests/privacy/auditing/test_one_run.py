@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from app.privacy.one_run import (
+from app.privacy.auditing.one_run import (
     CONFIDENCE,
     Bound,
     Guesses,

@@ -1,0 +1,1 @@
+"""Differential privacy whose noise many clients share: integer noise, rotation and rounding, and what they prove."""
